@@ -8,7 +8,7 @@ from environments.figures import sampled_tokens
 from environments.types import PlayedRollout
 from rollouts.models import Run
 from rollouts.services import metrics
-from rollouts.services.groups import leases
+from rollouts.services.groups import next_groups
 from workers.database import in_database
 
 
@@ -41,7 +41,7 @@ class Counts:
             self._count_waiting(drivers)
             self._waiting_since = None
         elif self._waiting_since is None:
-            version = (await in_database(leases.capacity, self._run)).live_version
+            version = (await in_database(next_groups.capacity, self._run)).live_version
             self._waiting_since = (time.monotonic(), max(version, 0))
 
     async def report(self, *, drivers: int) -> None:

@@ -25,7 +25,7 @@ from django.utils import timezone
 
 from rollouts.models import Evaluation, KeptPool, Lease, Run, RunKind, Trial, WorkerJob
 from rollouts.services import worker_jobs
-from rollouts.services.groups import leases
+from rollouts.services.groups import next_groups
 from rollouts.states import RUN_GENERATING, EvaluationState, TrialState
 from workers.fleet.keys import mark_of_workers
 from workers.given import NoWay, given
@@ -103,7 +103,7 @@ def _is_left(run: Run) -> bool:
     """Whether a driver with room would find something: a group to begin or to take over, or a trial."""
     if run.live_version < 0:
         return False
-    if run.kind == RunKind.RL and leases.capacity(run).capacity > 0:
+    if run.kind == RunKind.RL and next_groups.capacity(run).capacity > 0:
         return True
     open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING, cursor__lt=F("problems"))
     expired = Lease.objects.filter(run=run, expires_at__lt=Now())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from django.db import connection, transaction
 
-from environments.types import Claim, PlayedGroup, PlayedRollout, StopReason
+from environments.types import Claim, PlayedGroup, PlayedRollout, Split, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
 from rollouts.services.batches import forming
@@ -117,6 +117,11 @@ def submit(run: Run, scored_groups: Sequence[PlayedGroup], *, actor: str) -> lis
 
 def claim(run: Run, limit: int = 100, *, holder: str = "driver", lease_s: float = 30.0) -> list[Claim]:
     return leases.claim(run, holder=holder, limit=limit, lease_s=lease_s).claims
+
+
+def claim_evaluated(run: Run, limit: int = 100) -> list[Claim]:
+    """Claim as well what training may have beside it, and leave that."""
+    return [each for each in claim(run, limit) if each.split is Split.EVAL]
 
 
 def settle(claim: Claim, rewards: Sequence[float | None] | None = None, *, version: int | None = None) -> GroupState:

@@ -314,9 +314,9 @@ def test_evaluated_problems_take_as_much_of_a_driver_as_they_have_rollouts(stub:
     make_server(run, stub.url)
     stub.mode = "hang"
     with driving(run):
-        # Two groups of two rollouts, or four problems that are evaluated.
-        eventually(lambda: count(run, GroupState.PLAYING) == 4)
-        assert not ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN).exists()
+        # Two groups of two rollouts, or four problems that are evaluated: half of each.
+        eventually(lambda: count(run, GroupState.PLAYING) == 3)
+        assert ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN).count() == 1
         stub.mode = "ok"
         eventually(lambda: count(run, GroupState.EVALUATED) == 50)
         eventually(ready(run, 2))

@@ -9,10 +9,8 @@ clock, and the token in the WHERE clause, not the time, is what keeps a holder t
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from math import floor
 
 import msgspec
 from django.contrib.postgres.functions import RandomUUID
@@ -23,8 +21,7 @@ from environments.types import Claim, Claims, Split, Withheld
 from rollouts import bell
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors.next_batch import measure_of
-from rollouts.services.groups import problems
+from rollouts.services.groups import next_groups
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -44,38 +41,6 @@ class Sampling(msgspec.Struct, frozen=True):
     max_turns: int
 
 
-class Capacity(msgspec.Struct, frozen=True):
-    state: str
-    live_version: int
-    capacity: int
-    """Rollouts, or tokens, that may still be claimed for training; not above 0: none."""
-    abundant: list[int]
-    """Ids of the environments whose groups wait for longer than generation may run ahead."""
-
-
-def capacity(run: Run) -> Capacity:
-    """How far generation may still run ahead: at most ``steps_ahead`` batches beyond the live version."""
-    measure, algorithm = measure_of(run), run.parsed.algorithm
-    with connection.cursor() as cursor:
-        cursor.execute(
-            load("capacity"),
-            {
-                "run_id": run.pk,
-                "steps_ahead": algorithm.steps_ahead,
-                "max_off_policy_steps": algorithm.max_off_policy_steps,
-                "batch": measure.batch,
-                "names": list(measure.groups),
-                "sizes": list(measure.groups.values()),
-                "shares": [review.share if (review := run.parsed.review_of(name)) else 0.0 for name in measure.groups],
-                "beyond": measure.beyond,
-                "is_tokens": measure.is_tokens,
-            },
-        )
-        row = cursor.fetchone()
-    assert row is not None, "runs are never deleted"
-    return Capacity(*row)
-
-
 def claim(
     run: Run,
     *,
@@ -85,7 +50,10 @@ def claim(
     rooms: Mapping[str, int] | None = None,
     evaluated_in_a_slot: int = 1,
 ) -> Claims:
-    """Lease up to ``limit`` groups: first those whose holder died, then evaluation, then training up to capacity.
+    """Lease up to ``limit`` groups: first those whose holder died, then training up to capacity, and evaluation.
+
+    Where both have groups to play, each has half of the holder's slots: if training stood still while an evaluation is
+    played, the trainer would wait; if the evaluation waited for training to have enough, it might never be over.
 
     ``rooms``: how many new groups of each environment the holder would play; one that has no room passes its turn.
     ``evaluated_in_a_slot``: problems of an evaluation that count as one group in both.
@@ -95,7 +63,7 @@ def claim(
     """
     with transaction.atomic():
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
-        now = capacity(run)
+        now = next_groups.capacity(run)
         is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
         if not run.parsed.is_played or not is_generating:
             return Claims(claims=[], reason=Withheld.OVER)
@@ -105,10 +73,12 @@ def claim(
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s, version=now.live_version)
         left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
         room = limit - len(group_ids)
-        created = _evaluation_groups(run, open_evaluations, room, left, in_a_slot=evaluated_in_a_slot)
+        training: list[ScoredGroup] = []
         if run.kind == RunKind.RL:
-            room -= -(-len(created) // evaluated_in_a_slot)
-            created += _training_groups(run, environments, room, now, left)
+            kept = next_groups.kept_for_evaluation(run, open_evaluations, holder, room, left, evaluated_in_a_slot)
+            training = next_groups.for_training(run, environments, room - kept, now, left)
+        created = next_groups.of_evaluations(run, open_evaluations, room - len(training), left, evaluated_in_a_slot)
+        created += training
         by_id = {row.pk: row for row in environments}
         for group in created:
             group.environment = by_id[group.environment_id]
@@ -204,68 +174,6 @@ def _lock_evaluations(run: Run) -> list[Evaluation]:
         run=run, state=EvaluationState.PLAYING, cursor__lt=models.F("problems")
     )
     return list(open_evaluations.select_for_update(no_key=True).order_by("id"))
-
-
-def _evaluation_groups(
-    run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int], *, in_a_slot: int
-) -> list[ScoredGroup]:
-    groups: list[ScoredGroup] = []
-    for evaluation in open_evaluations:
-        slots = min(room, left[evaluation.environment_id])
-        count = min(slots * in_a_slot, evaluation.problems - evaluation.cursor)
-        if count <= 0:
-            continue
-        room -= (taken := -(-count // in_a_slot))
-        left[evaluation.environment_id] -= taken
-        groups += [
-            ScoredGroup(
-                run=run,
-                environment_id=evaluation.environment_id,
-                purpose=Purpose.EVAL,
-                evaluation=evaluation,
-                problem_index=evaluation.cursor + offset,
-                state=GroupState.PLAYING,
-            )
-            for offset in range(count)
-        ]
-        evaluation.cursor += count
-        evaluation.save(update_fields=["cursor"])
-    return groups
-
-
-def _training_groups(
-    run: Run, environments: list[RunEnvironment], room: int, now: Capacity, left: dict[int, int]
-) -> list[ScoredGroup]:
-    """The next problems of each environment, environments in proportion to their weights by the rollouts that they
-    have: at most `room` groups, up to the capacity.
-
-    A turn takes an environment its group's rollouts / weight of virtual time, and it has the turn that would end first.
-    Whose turn it is and who has no room left, or is abundant while others are not, passes: what it did not have is lost
-    to it, or it would have all turns once it recovers.
-    """
-    sizes, turns, amount = measure_of(run).groups, list[RunEnvironment](), now.capacity
-    environments = [environment for environment in environments if environment.name in sizes]
-    lasts = {each: run.parsed.group_rollouts[each.name] / each.weight for each in environments}
-    while amount > 0 and len(turns) < room and (with_room := [each for each in environments if left[each.pk] > 0]):
-        playing = [each for each in with_room if each.pk not in now.abundant] or with_room
-        environment = min(playing, key=lambda each: (each.turn_time + lasts[each], each.pk))
-        environment.turn_time += lasts[environment]
-        for other in environments:
-            if other not in playing:
-                missed = max(0, floor((environment.turn_time - other.turn_time) / lasts[other]))
-                other.turn_time += missed * lasts[other]
-                other.passed += 0 if left[other.pk] > 0 else missed
-        left[environment.pk] -= 1
-        turns.append(environment)
-        amount -= sizes[environment.name]
-    indexes = {each: iter(problems.pick(run, each, count)) for each, count in Counter(turns).items()}
-    if turns:
-        RunEnvironment.objects.bulk_update(environments, ["cursor", "unseen", "passed", "turn_time"])
-    return [
-        ScoredGroup(run=run, environment=environment, problem_index=index, state=GroupState.PLAYING)
-        for environment in turns
-        if (index := next(indexes[environment], None)) is not None
-    ]
 
 
 def _leases_of(group_ids: list[int]) -> list[Lease]:

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Event, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.groups import leases
+from rollouts.services.groups import next_groups
 from rollouts.services.runs.checkpoints import check_files
 from rollouts.services.runs.trainer_writes import lock_for_trainer
 from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, transition
@@ -76,7 +76,7 @@ def find_publishable(run: Run) -> PolicyVersion | None:
         return None
     if run.live_version >= 0 and is_strict:
         training = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
-        if training.exists() or leases.capacity(run).capacity > 0:
+        if training.exists() or next_groups.capacity(run).capacity > 0:
             return None
     return chosen
 

@@ -22,7 +22,7 @@ from rollouts.models import (
 from rollouts.pools import Pool
 from rollouts.services.batches import forming
 from rollouts.services.curation import acts, filling, filters, queues, reviews, turns
-from rollouts.services.groups import leases, problems
+from rollouts.services.groups import next_groups, problems
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
 from tests import store
@@ -256,10 +256,10 @@ def test_only_the_share_is_held() -> None:
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_of_what_is_held_the_share_counts_as_played_ahead(share: float) -> None:
     run = launch({"share": share})
-    before = leases.capacity(run).capacity
+    before = next_groups.capacity(run).capacity
     submit(run, *(f"g{number}" for number in range(16)))
     held = run.groups.filter(state="held").count()
-    assert leases.capacity(run).capacity == before - 2 * (16 - held) - round(2 * held * share)
+    assert next_groups.capacity(run).capacity == before - 2 * (16 - held) - round(2 * held * share)
 
 
 def test_what_is_held_when_its_run_ends_is_surplus() -> None:
@@ -351,9 +351,9 @@ def test_what_is_held_and_too_old_for_every_batch_to_come_holds_nothing_up() -> 
         story.publish(run)
     assert group("old0").state == "held"
     fresh = story.fresh(run)
-    with_old = leases.capacity(fresh).capacity
+    with_old = next_groups.capacity(fresh).capacity
     ScoredGroup.objects.filter(key__startswith="old").update(state=GroupState.SURPLUS, review_until=None)
-    assert with_old == leases.capacity(fresh).capacity
+    assert with_old == next_groups.capacity(fresh).capacity
 
 
 @pytest.mark.parametrize(("scores", "pool"), [((1.0, 0.0), Pool.NORMAL), ((1.0, 1.0), Pool.EASY), (None, Pool.HARD)])

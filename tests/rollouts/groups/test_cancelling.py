@@ -9,7 +9,7 @@ from rollouts.errors import LeaseLost
 from rollouts.models import Lease, ScoredGroup
 from rollouts.reasons import ReasonCode
 from rollouts.services.batches import forming
-from rollouts.services.groups import leases
+from rollouts.services.groups import leases, next_groups
 from rollouts.services.groups.cancelling import cancel_stale
 from rollouts.states import GroupState
 from tests.rollouts import story
@@ -123,8 +123,8 @@ def test_generation_runs_no_further_ahead_than_what_it_makes_may_be_old() -> Non
     story.generate(run)
     delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
-    assert leases.capacity(story.fresh(run)).capacity == 0, "it would be stale for the next batch"
+    assert next_groups.capacity(story.fresh(run)).capacity == 0, "it would be stale for the next batch"
     story.ack(run, epoch, 0, delivery.sha256)
     story.announce(run, epoch, 1)
     assert story.publish(run) == 1
-    assert leases.capacity(story.fresh(run)).capacity > 0
+    assert next_groups.capacity(story.fresh(run)).capacity > 0

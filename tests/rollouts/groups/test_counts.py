@@ -19,7 +19,8 @@ def note(run: Run, split: Split, count: int) -> RunEnvironment:
 
 def test_an_evaluation_of_more_problems_than_there_are_is_cut_to_them_and_closes() -> None:
     run = story.launch(evaluation={"problems": 9, "rollouts_per_problem": 1})
-    claims = {claim.problem_index: claim for claim in story.claim(run, 8)}
+    claims = {claim.problem_index: claim for claim in story.claim_evaluated(run, 12)}
+    assert len(claims) == 8
     story.settle(claims.pop(0))
     assert note(run, Split.EVAL, 3).problem_count == 3
     found = Evaluation.objects.get(run=run)
@@ -42,7 +43,7 @@ def test_an_evaluation_of_more_problems_than_there_are_is_cut_to_them_and_closes
 
 def test_an_evaluation_that_has_not_come_so_far_is_handed_out_to_its_end() -> None:
     run = story.launch(evaluation={"problems": 9, "rollouts_per_problem": 1})
-    story.claim(run, 2)
+    assert len(story.claim_evaluated(run, 4)) == 2
     note(run, Split.EVAL, 3)
     assert [claim.problem_index for claim in story.claim(run) if claim.split is Split.EVAL] == [2]
 

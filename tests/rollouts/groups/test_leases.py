@@ -211,7 +211,7 @@ def test_no_problem_is_handed_out_of_an_environment_that_only_submits() -> None:
     assert Evaluation.objects.count() == 1
 
 
-def test_evaluated_problems_share_a_slot_and_the_rest_is_left_to_training() -> None:
+def test_evaluated_problems_share_a_slot_and_half_of_all_slots_are_left_to_training() -> None:
     run = story.launch(evaluation={"problems": 10, "rollouts_per_problem": 1}, batch__batch_size=32)
 
     def purposes(limit: int) -> list[Split]:
@@ -219,12 +219,27 @@ def test_evaluated_problems_share_a_slot_and_the_rest_is_left_to_training() -> N
         return [each.split for each in answer.claims]
 
     assert purposes(1) == [Split.EVAL] * 4
-    assert purposes(3) == [Split.EVAL] * 6 + [Split.TRAIN]
+    assert purposes(3) == [Split.EVAL] * 4 + [Split.TRAIN] * 2
+    assert purposes(1) == [Split.EVAL] * 2, "now there are five slots"
+    assert purposes(2) == [Split.TRAIN] * 2
 
 
-def test_evaluation_is_claimed_before_training_and_pinned_to_its_version() -> None:
+def test_an_evaluation_has_what_training_does_not_want() -> None:
+    run = story.launch(evaluation={"problems": 20, "rollouts_per_problem": 1})
+    assert Counter(each.split for each in story.claim(run, 12)) == {Split.TRAIN: 4, Split.EVAL: 8}
+    assert Counter(each.split for each in story.claim(run, 7)) == {Split.EVAL: 7}
+
+
+def test_half_of_a_holders_slots_is_half_of_its_own() -> None:
+    run = story.launch(evaluation={"problems": 20, "rollouts_per_problem": 1}, batch__batch_size=64)
+    assert Counter(each.split for each in story.claim(run, 8, holder="a")) == {Split.TRAIN: 4, Split.EVAL: 4}
+    assert Counter(each.split for each in story.claim(run, 4, holder="b")) == {Split.TRAIN: 2, Split.EVAL: 2}
+    assert Counter(each.split for each in story.claim(run, 2, holder="a")) == {Split.TRAIN: 1, Split.EVAL: 1}
+
+
+def test_evaluation_is_claimed_beside_training_and_sampled_as_its_plan_says() -> None:
     run = story.launch(evaluation={"problems": 3, "rollouts_per_problem": 1, "temperature": 0.0})
-    claims = story.claim(run, 4)
+    claims = story.claim(run, 6)
     evaluation, training = claims[:3], claims[3]
     assert [(each.split, each.problem_index, each.group_size) for each in evaluation] == [
         (Split.EVAL, number, 1) for number in range(3)

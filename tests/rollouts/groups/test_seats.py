@@ -15,7 +15,7 @@ from rollouts.models import Evaluation, MetricPoint, Rollout, Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.curation import examples, exchange
 from rollouts.services.curation.examples import Selection
-from rollouts.services.groups import evaluations, leases, settling
+from rollouts.services.groups import evaluations, next_groups, settling
 from rollouts.states import EvaluationState, GroupState
 from tests.rollouts import story
 from trainers.config import ConfigError, resolve
@@ -47,7 +47,7 @@ def test_a_claim_says_who_sits_where_and_capacity_counts_the_rollouts_of_all_sea
     assert len(claims) == 4  # two batches of 8, and a group of two matches has 4
     assert [claim.seats for claim in claims] == [{"first": "run", "second": "run"}] * 4
     assert {claim.group_size for claim in claims} == {2}
-    assert leases.capacity(run).capacity == 0
+    assert next_groups.capacity(run).capacity == 0
 
 
 def test_groups_of_several_sizes_fill_what_may_be_generated_and_no_more() -> None:

@@ -103,7 +103,7 @@ def test_the_evaluation_of_the_start_holds_publishing_until_it_is_done() -> None
     run, epoch = story.train(evaluation={"problems": 2, "rollouts_per_problem": 1})
     story.announce(run, epoch, 1)
     assert story.publish(run) is None
-    first, second = story.claim(run, 2)
+    first, second = story.claim_evaluated(run)
     story.settle(first, [1.0])
     evaluations.conclude(run)
     assert story.publish(run) is None
@@ -117,12 +117,12 @@ def test_the_evaluation_of_the_start_holds_publishing_until_it_is_done() -> None
 
 def test_a_later_evaluation_lets_publishing_go_on_and_says_which_versions_it_measured() -> None:
     run, epoch = story.train(max_steps=9, evaluation={"problems": 3, "rollouts_per_problem": 1, "every": 2})
-    for claim in story.claim(run, 3):
+    for claim in story.claim_evaluated(run):
         story.settle(claim, [0.0])
     evaluations.conclude(run)
     story.announce(run, epoch, 2)
     assert story.publish(run) == 2
-    first, second, third = story.claim(run, 3)
+    first, second, third = story.claim_evaluated(run)
     story.settle(first, [0.5])
     story.announce(run, epoch, 3)
     assert story.publish(run) == 3, "it goes on while the evaluation is played"
@@ -149,7 +149,7 @@ def test_an_evaluation_that_was_due_on_a_version_that_was_skipped_is_opened_on_t
 def test_an_evaluation_past_its_deadline_lets_publishing_go_on() -> None:
     run, epoch = story.train(evaluation={"problems": 3, "rollouts_per_problem": 1})
     story.announce(run, epoch, 1)
-    played, late, _ = story.claim(run, 3)
+    played, late, _ = story.claim_evaluated(run)
     story.settle(played, [0.5])
     with store.beyond_rights():
         Evaluation.objects.update(deadline_at=timezone.now() - timedelta(seconds=1))
@@ -157,7 +157,8 @@ def test_an_evaluation_past_its_deadline_lets_publishing_go_on() -> None:
     evaluation = Evaluation.objects.get()
     assert (evaluation.state, evaluation.reward_mean) == (EvaluationState.EXPIRED, 0.5)
     assert evaluation.state_reason == "only 1 of 3 problems were played in time"
-    assert set(ScoredGroup.objects.values_list("state", flat=True)) == {GroupState.EVALUATED, GroupState.SURPLUS}
+    groups = ScoredGroup.objects.filter(evaluation=evaluation)
+    assert set(groups.values_list("state", flat=True)) == {GroupState.EVALUATED, GroupState.SURPLUS}
     with pytest.raises(Exception, match="lease"):
         story.settle(late, [1.0])
     assert Rollout.objects.count() == 1
@@ -166,7 +167,7 @@ def test_an_evaluation_past_its_deadline_lets_publishing_go_on() -> None:
 
 def test_an_evaluation_that_ends_with_its_run_keeps_what_it_found() -> None:
     run = story.launch(evaluation={"problems": 3, "rollouts_per_problem": 1})
-    played, *_ = story.claim(run, 3)
+    played, *_ = story.claim_evaluated(run)
     story.settle(played, [0.5])
     life.request_stop(run, actor="user:ada")
     life.end(run, to=RunState.STOPPED)
@@ -191,7 +192,7 @@ def test_an_evaluation_of_which_every_group_failed_ends_without_a_reward() -> No
 def test_closing_an_evaluation_while_its_groups_settle_and_are_claimed_cannot_deadlock() -> None:
     for _ in range(4):
         run = story.launch(evaluation={"problems": 6, "rollouts_per_problem": 1})
-        claims = story.claim(run, 4)
+        claims = story.claim_evaluated(run, 8)
         story.expire(run)
         with store.beyond_rights():
             Evaluation.objects.filter(run=run).update(deadline_at=timezone.now() - timedelta(seconds=1))

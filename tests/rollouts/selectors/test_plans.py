@@ -12,7 +12,7 @@ from rollouts.formation import Chosen, Demand
 from rollouts.models import Run
 from rollouts.selectors import events, groups, metrics, next_batch, pages, runs
 from rollouts.services.batches import forming
-from rollouts.services.groups import evaluations, leases
+from rollouts.services.groups import evaluations, leases, next_groups
 from tests.rollouts import story
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -69,8 +69,8 @@ def in_tokens(run: Run) -> Run:
 
 QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
     "claim": lambda run, epoch: story.claim(run),
-    "capacity": lambda run, epoch: leases.capacity(run),
-    "capacity in tokens": lambda run, epoch: leases.capacity(in_tokens(run)),
+    "capacity": lambda run, epoch: next_groups.capacity(run),
+    "capacity in tokens": lambda run, epoch: next_groups.capacity(in_tokens(run)),
     "fetch in vain": lambda run, epoch: forming.fetch(run, epoch=epoch, step=0),
     "quarantine": lambda run, epoch: leases.quarantine_expired(run),
     "conclude": lambda run, epoch: evaluations.conclude(run),

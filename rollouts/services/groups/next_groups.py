@@ -1,0 +1,126 @@
+"""Which groups a claim begins: of training as many as generation may run ahead, and the problems of open evaluations.
+
+The caller has locked the run's environments and its open evaluations.
+"""
+
+from collections import Counter
+from math import floor
+
+import msgspec
+from django.db import connection, models
+
+from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, ScoredGroup
+from rollouts.selectors.next_batch import measure_of
+from rollouts.services.groups import problems
+from rollouts.sql import load
+from rollouts.states import GroupState
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    state: str
+    live_version: int
+    capacity: int
+    """Rollouts, or tokens, that may still be claimed for training; not above 0: none."""
+    abundant: list[int]
+    """Ids of the environments whose groups wait for longer than generation may run ahead."""
+
+
+def capacity(run: Run) -> Capacity:
+    """How far generation may still run ahead: at most ``steps_ahead`` batches beyond the live version."""
+    measure, algorithm = measure_of(run), run.parsed.algorithm
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load("capacity"),
+            {
+                "run_id": run.pk,
+                "steps_ahead": algorithm.steps_ahead,
+                "max_off_policy_steps": algorithm.max_off_policy_steps,
+                "batch": measure.batch,
+                "names": list(measure.groups),
+                "sizes": list(measure.groups.values()),
+                "shares": [review.share if (review := run.parsed.review_of(name)) else 0.0 for name in measure.groups],
+                "beyond": measure.beyond,
+                "is_tokens": measure.is_tokens,
+            },
+        )
+        row = cursor.fetchone()
+    assert row is not None, "runs are never deleted"
+    return Capacity(*row)
+
+
+def kept_for_evaluation(
+    run: Run, open_evaluations: list[Evaluation], holder: str, room: int, left: dict[int, int], in_a_slot: int
+) -> int:
+    """Slots, of those that are free, that training leaves to evaluation."""
+    asked = sum(
+        min(left[each.environment_id], -(-(each.problems - each.cursor) // in_a_slot)) for each in open_evaluations
+    )
+    if asked <= 0 or room <= 0:
+        return 0
+    of_purpose = {purpose: models.Count("pk", filter=models.Q(group__purpose=purpose)) for purpose in Purpose.values}
+    held = Lease.objects.filter(run=run, holder=holder).aggregate(**of_purpose)
+    evaluating: int = -(-held[Purpose.EVAL] // in_a_slot)
+    half: int = -(-(room + evaluating + held[Purpose.TRAIN]) // 2)
+    return min(asked, room, max(0, half - evaluating))
+
+
+def of_evaluations(
+    run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int], in_a_slot: int
+) -> list[ScoredGroup]:
+    groups: list[ScoredGroup] = []
+    for evaluation in open_evaluations:
+        slots = min(room, left[evaluation.environment_id])
+        count = min(slots * in_a_slot, evaluation.problems - evaluation.cursor)
+        if count <= 0:
+            continue
+        room -= (taken := -(-count // in_a_slot))
+        left[evaluation.environment_id] -= taken
+        groups += [
+            ScoredGroup(
+                run=run,
+                environment_id=evaluation.environment_id,
+                purpose=Purpose.EVAL,
+                evaluation=evaluation,
+                problem_index=evaluation.cursor + offset,
+                state=GroupState.PLAYING,
+            )
+            for offset in range(count)
+        ]
+        evaluation.cursor += count
+        evaluation.save(update_fields=["cursor"])
+    return groups
+
+
+def for_training(
+    run: Run, environments: list[RunEnvironment], room: int, now: Capacity, left: dict[int, int]
+) -> list[ScoredGroup]:
+    """The next problems of each environment, environments in proportion to their weights by the rollouts that they
+    have: at most `room` groups, up to the capacity.
+
+    A turn takes an environment its group's rollouts / weight of virtual time, and it has the turn that would end first.
+    Whose turn it is and who has no room left, or is abundant while others are not, passes: what it did not have is lost
+    to it, or it would have all turns once it recovers.
+    """
+    sizes, turns, amount = measure_of(run).groups, list[RunEnvironment](), now.capacity
+    environments = [environment for environment in environments if environment.name in sizes]
+    lasts = {each: run.parsed.group_rollouts[each.name] / each.weight for each in environments}
+    while amount > 0 and len(turns) < room and (with_room := [each for each in environments if left[each.pk] > 0]):
+        playing = [each for each in with_room if each.pk not in now.abundant] or with_room
+        environment = min(playing, key=lambda each: (each.turn_time + lasts[each], each.pk))
+        environment.turn_time += lasts[environment]
+        for other in environments:
+            if other not in playing:
+                missed = max(0, floor((environment.turn_time - other.turn_time) / lasts[other]))
+                other.turn_time += missed * lasts[other]
+                other.passed += 0 if left[other.pk] > 0 else missed
+        left[environment.pk] -= 1
+        turns.append(environment)
+        amount -= sizes[environment.name]
+    indexes = {each: iter(problems.pick(run, each, count)) for each, count in Counter(turns).items()}
+    if turns:
+        RunEnvironment.objects.bulk_update(environments, ["cursor", "unseen", "passed", "turn_time"])
+    return [
+        ScoredGroup(run=run, environment=environment, problem_index=index, state=GroupState.PLAYING)
+        for environment in turns
+        if (index := next(indexes[environment], None)) is not None
+    ]
