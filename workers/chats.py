@@ -7,7 +7,7 @@ from pathlib import Path
 from environments.chat import rendered
 from environments.chat.base import Chat
 from environments.chat.rendered import RenderedChat
-from environments.chat.template import OpenThoughts, TemplateChat
+from environments.chat.template import OpenThoughts, Prompts, TemplateChat
 from environments.policy import Policy
 from rollouts.services import model_checks
 from workers.fleet import hub
@@ -23,7 +23,7 @@ class Chats:
         self._lock = asyncio.Lock()
         self._is_known = False
         self._family: RenderedChat | None = None
-        self._thoughts = OpenThoughts()
+        self._thoughts, self._prompts = OpenThoughts(), Prompts()
 
     async def of(self, policy: Policy) -> Chat:
         """The closest format that is known: its family's, or its chat template alone. Raises PolicyError."""
@@ -38,7 +38,7 @@ class Chats:
                     )
                 self._family = None if directory is None else await rendered.find(policy, directory, self._closed())
                 self._is_known = True
-        return self._family or TemplateChat(policy, self._thoughts)
+        return self._family or TemplateChat(policy, self._thoughts, self._prompts)
 
     def _closed(self) -> list[Path]:
         """Where no link to a file of the tokenizer is followed: of the hub's cache most is links."""

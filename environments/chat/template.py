@@ -6,7 +6,11 @@ them starts a branch, and so does what follows a reply that was cut.
 """
 
 import asyncio
+from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
+
+import msgspec
 
 from environments.errors import ContextFull, PolicyRefused, UnfollowableTurn
 from environments.policy import Completion, Policy
@@ -15,6 +19,27 @@ from environments.types import JsonObject, Message
 _OPEN, _CLOSED = "<think>", "</think>"
 _PROBES = ("?", _OPEN, f"{_OPEN}\n.", _CLOSED)
 """What is asked to see tokens: those that two prompts do not share are the words'. White space at an end may be cut."""
+_MAX_KEPT, _MAX_KEPT_BYTES = 1_024, 8_192
+"""Prompts of a model, and bytes of a conversation as JSON."""
+
+
+class Prompts:
+    """What one model's template made of short conversations lately. Evaluations ask the same problems each time, and to
+    render one costs a server about as much as to sample a short reply."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, array[int]] = OrderedDict()
+
+    async def render(self, policy: Policy, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
+        """The prompt's tokens, from the policy if need be. Raises PolicyError."""
+        asked = msgspec.json.encode((messages, tools))
+        if (kept := self._kept.pop(asked, None)) is None:
+            kept = array("i", await policy.render(messages, tools))
+        if len(asked) <= _MAX_KEPT_BYTES:
+            self._kept[asked] = kept
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return kept.tolist()
 
 
 class OpenThoughts:
@@ -59,16 +84,17 @@ class TemplateChat:
 
     ends: tuple[int, ...] = ()
 
-    def __init__(self, policy: Policy, thoughts: OpenThoughts | None = None) -> None:
-        """`thoughts`: of the model, shared by all its chats."""
+    def __init__(self, policy: Policy, thoughts: OpenThoughts | None = None, prompts: Prompts | None = None) -> None:
+        """`thoughts`, `prompts`: of the model, shared by all its chats."""
         self._policy = policy
         self._thoughts = thoughts or OpenThoughts()
+        self._prompts = prompts or Prompts()
 
     async def ready(self) -> None:
         await self._thoughts.find(self._policy)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
-        prompt = await self._policy.render(messages, tools)
+        prompt = await self._prompts.render(self._policy, messages, tools)
         await self.ready()
         return prompt
 

@@ -1,7 +1,7 @@
 """Where the tokenizer of a run's model is found, which links to it are followed, and how often a server is asked."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,25 +69,40 @@ def test_below_a_models_directory_no_tokenizer_is_looked_for(tmp_path: Path, blo
     assert hub.tokenizer_directory(str(tmp_path / "m" / "snapshots" / "c")) is not None
 
 
+class Counting(ScriptedPolicy):
+    """Counts the prompts that it renders."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.rendered = 0
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+        self.rendered += 1
+        return await super().render(messages, tools)
+
+
+async def rendered(chats: Chats, problems: Iterable[int]) -> int:
+    """Prompts that are asked of the policy for groups of these problems, which begin at the same time."""
+    policy = Counting()
+
+    async def begin(problem: int) -> None:
+        asked = [Message("user", f"What is {problem} + 1?")]
+        chat = await chats.of(policy)
+        assert await chat.render(asked, []) == await ScriptedPolicy([]).render(asked)
+
+    await asyncio.gather(*map(begin, problems))
+    return policy.rendered
+
+
 def test_what_a_template_does_is_asked_once_for_all_groups_of_a_model() -> None:
-    asked = 0
+    one, nine = (asyncio.run(rendered(Chats("/nowhere"), range(count))) for count in (1, 9))
+    assert nine == one + 8, "a prompt each"
 
-    class Asked(ScriptedPolicy):
-        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
-            nonlocal asked
-            asked += 1
-            return await super().render(messages, tools)
 
-    async def play(groups: int) -> None:
+def test_problems_that_are_evaluated_again_are_not_rendered_again() -> None:
+    async def play() -> list[int]:
         chats = Chats("/nowhere")
-        await asyncio.gather(*(group(chats) for _ in range(groups)))
+        await rendered(chats, range(10))
+        return [await rendered(chats, range(count)) for count in (10, 11, 2_000, 1)]
 
-    async def group(chats: Chats) -> None:
-        chat = await chats.of(Asked([]))
-        await chat.render([Message("user", "?")], [])
-        await chat.ready()
-
-    asyncio.run(play(1))
-    of_one, asked = asked, 0
-    asyncio.run(play(9))
-    assert asked == of_one + 8, "a prompt each"
+    assert asyncio.run(play()) == [0, 1, 1_989, 1], "of very many the first are forgotten"
