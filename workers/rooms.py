@@ -154,6 +154,8 @@ class Room:
             log.info("run %s: the code of %s is not kept (%s)", self._run.key, self._ref.run_name, error)
 
     async def _load_inline(self) -> Environment[Any]:
+        if self._inline is not None:
+            return self._inline
         async with self._starting:
             if self._inline is None:
                 self._inline = await isolation.load(self._run, self._ref)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from environments.types import Claim
 from rollouts.errors import Invalid, LeaseLost
@@ -117,3 +118,20 @@ def test_a_database_that_is_away_is_waited_for_once(monkeypatch: pytest.MonkeyPa
     assert [type(each) for each in found] == [OperationalError] * 3
     assert asked == [1, 3]
     assert [story.settle(each) for each in others] == [GroupState.READY] * 3
+
+
+def test_a_transaction_asks_as_much_for_many_groups_as_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = story.claim(story.launch(**{"batch__batch_size": 20}), 8)
+    asked: dict[int, int] = {}
+    settle = settling._together._work
+
+    def counted(played: Sequence[Any]) -> Sequence[GroupState]:
+        with CaptureQueriesContext(connection) as queries:
+            states = settle(played)
+        asked[len(played)] = len(queries)
+        return states
+
+    monkeypatch.setattr(settling._together, "_work", counted)
+    assert settled_behind(first, *[lambda each=each: story.settle(each) for each in others]) == [GroupState.READY] * 7
+    assert asked.keys() == {1, 7}
+    assert asked[1] == asked[7]
