@@ -1,7 +1,7 @@
 -- How much more a run may claim for training, in what batches are measured in, rollouts or tokens, what the limit rests
--- on, and of which environments there is too much. One statement, so one snapshot. Not in groups: they may have any
--- size. Of a group that is being played `sizes` says what is expected of it, by its environment: of tokens nobody knows
--- yet.
+-- on, of which environments there is too much, and whether problems of an evaluation are left. One statement, so one
+-- snapshot. Not in groups: they may have any size. Of a group that is being played `sizes` says what is expected of it,
+-- by its environment: of tokens nobody knows yet.
 -- Of what is held for people the share of the environment counts that goes through their hands: a run that lives on
 -- people alone waits for them, one of which they look at a tenth goes on with the rest.
 -- What is too old for every batch to come counts for nothing, whenever somebody looks at it.
@@ -53,7 +53,11 @@ SELECT
             ORDER BY step DESC OFFSET %(steps_ahead)s + 1 LIMIT 1
         ) AS last ON ready.since < last.formed_at
         WHERE is_own AND (SELECT sum(size) FROM ready) >= %(batch)s::bigint
-    ) AS abundant
+    ) AS abundant,
+    EXISTS (
+        SELECT FROM rollouts_evaluation AS evaluation
+        WHERE evaluation.run_id = run.id AND evaluation.state = 'playing' AND evaluation.cursor < evaluation.problems
+    ) AS is_evaluated
 FROM rollouts_run AS run
 CROSS JOIN LATERAL (
     SELECT

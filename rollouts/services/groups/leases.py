@@ -69,12 +69,12 @@ def claim(
             return Claims(claims=[], reason=Withheld.OVER)
         if now.live_version < 0:
             return Claims(claims=[], reason=Withheld.NO_POLICY)
-        open_evaluations = _lock_evaluations(run) if run.parsed.evaluation is not None else []
+        open_evaluations = _lock_evaluations(run) if now.is_evaluated else []
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s, version=now.live_version)
         left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
         room = limit - len(group_ids)
         training: list[ScoredGroup] = []
-        if run.kind == RunKind.RL:
+        if run.kind == RunKind.RL and now.capacity > 0:
             kept = next_groups.kept_for_evaluation(run, open_evaluations, holder, room, left, evaluated_in_a_slot)
             training = next_groups.for_training(run, environments, room - kept, now, left)
         created = next_groups.of_evaluations(run, open_evaluations, room - len(training), left, evaluated_in_a_slot)

@@ -23,6 +23,8 @@ class Capacity(msgspec.Struct, frozen=True):
     """Rollouts, or tokens, that may still be claimed for training; not above 0: none."""
     abundant: list[int]
     """Ids of the environments whose groups wait for longer than generation may run ahead."""
+    is_evaluated: bool
+    """Whether an open evaluation has problems that were not handed out."""
 
 
 def capacity(run: Run) -> Capacity:
@@ -51,7 +53,7 @@ def capacity(run: Run) -> Capacity:
 def kept_for_evaluation(
     run: Run, open_evaluations: list[Evaluation], holder: str, room: int, left: dict[int, int], in_a_slot: int
 ) -> int:
-    """Slots, of those that are free, that training leaves to evaluation."""
+    """Slots, of those that are free, that training leaves to evaluation: until that has half of the holder's."""
     asked = sum(
         min(left[each.environment_id], -(-(each.problems - each.cursor) // in_a_slot)) for each in open_evaluations
     )
