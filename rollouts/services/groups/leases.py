@@ -72,13 +72,16 @@ def claim(
         open_evaluations = _lock_evaluations(run) if now.is_evaluated else []
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s, version=now.live_version)
         left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
-        room = limit - len(group_ids)
-        training: list[ScoredGroup] = []
-        if run.kind == RunKind.RL and now.capacity > 0:
-            kept = next_groups.kept_for_evaluation(run, open_evaluations, holder, room, left, evaluated_in_a_slot)
-            training = next_groups.for_training(run, environments, room - kept, now, left)
-        created = next_groups.of_evaluations(run, open_evaluations, room - len(training), left, evaluated_in_a_slot)
-        created += training
+        created = next_groups.begin(
+            run,
+            environments,
+            open_evaluations,
+            now,
+            holder=holder,
+            room=limit - len(group_ids),
+            left=left,
+            in_a_slot=evaluated_in_a_slot,
+        )
         by_id = {row.pk: row for row in environments}
         for group in created:
             group.environment = by_id[group.environment_id]

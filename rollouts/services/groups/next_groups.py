@@ -9,7 +9,7 @@ from math import floor
 import msgspec
 from django.db import connection, models
 
-from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, ScoredGroup
+from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import measure_of
 from rollouts.services.groups import problems
 from rollouts.sql import load
@@ -50,23 +50,50 @@ def capacity(run: Run) -> Capacity:
     return Capacity(*row)
 
 
-def kept_for_evaluation(
+def begin(
+    run: Run,
+    environments: list[RunEnvironment],
+    open_evaluations: list[Evaluation],
+    now: Capacity,
+    *,
+    holder: str,
+    room: int,
+    left: dict[int, int],
+    in_a_slot: int,
+) -> list[ScoredGroup]:
+    """The groups, not stored yet: at most as many as the holder has ``room``, and ``left`` for each environment.
+
+    ``in_a_slot``: problems of an evaluation that take the room of one group. Moves the cursors of what it is given.
+    """
+    training: list[ScoredGroup] = []
+    if run.kind == RunKind.RL and now.capacity > 0:
+        kept = _kept_for_evaluation(run, open_evaluations, holder, room, left, in_a_slot)
+        rest = {environment: count - kept[environment] for environment, count in left.items()}
+        training = _for_training(run, environments, room - kept.total(), now, rest)
+        left = {environment: count + kept[environment] for environment, count in rest.items()}
+    return [*_of_evaluations(run, open_evaluations, room - len(training), left, in_a_slot), *training]
+
+
+def _kept_for_evaluation(
     run: Run, open_evaluations: list[Evaluation], holder: str, room: int, left: dict[int, int], in_a_slot: int
-) -> int:
-    """Slots, of those that are free, that training leaves to evaluation: until that has half of the holder's."""
-    asked = sum(
-        min(left[each.environment_id], -(-(each.problems - each.cursor) // in_a_slot)) for each in open_evaluations
-    )
-    if asked <= 0 or room <= 0:
-        return 0
+) -> Counter[int]:
+    """Slots of each environment, of those that are free, that training leaves to evaluation: as many as that lacks to
+    half of the holder's."""
+    kept = Counter[int]()
+    if not open_evaluations or room <= 0:
+        return kept
     of_purpose = {purpose: models.Count("pk", filter=models.Q(group__purpose=purpose)) for purpose in Purpose.values}
     held = Lease.objects.filter(run=run, holder=holder).aggregate(**of_purpose)
-    evaluating: int = -(-held[Purpose.EVAL] // in_a_slot)
-    half: int = -(-(room + evaluating + held[Purpose.TRAIN]) // 2)
-    return min(asked, room, max(0, half - evaluating))
+    evaluating = -(-held[Purpose.EVAL] // in_a_slot)
+    lacks = min(room, -(-(room + evaluating + held[Purpose.TRAIN]) // 2) - evaluating)
+    for each in open_evaluations:
+        free = left[each.environment_id] - kept[each.environment_id]
+        wanted = -(-(each.problems - each.cursor) // in_a_slot)
+        kept[each.environment_id] += max(0, min(lacks - kept.total(), free, wanted))
+    return kept
 
 
-def of_evaluations(
+def _of_evaluations(
     run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int], in_a_slot: int
 ) -> list[ScoredGroup]:
     groups: list[ScoredGroup] = []
@@ -93,7 +120,7 @@ def of_evaluations(
     return groups
 
 
-def for_training(
+def _for_training(
     run: Run, environments: list[RunEnvironment], room: int, now: Capacity, left: dict[int, int]
 ) -> list[ScoredGroup]:
     """The next problems of each environment, environments in proportion to their weights by the rollouts that they

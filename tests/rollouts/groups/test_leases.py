@@ -230,6 +230,17 @@ def test_an_evaluation_has_what_training_does_not_want() -> None:
     assert Counter(each.split for each in story.claim(run, 7)) == {Split.EVAL: 7}
 
 
+def test_an_evaluation_has_its_part_of_an_environment_with_little_room() -> None:
+    run = story.launch(
+        evaluation={"problems": 2, "rollouts_per_problem": 1},
+        environments=[{"name": "reverse_text", "weight": 9}, {"name": "other"}],
+        batch__batch_size=64,
+    )
+    for _ in range(2):
+        found = leases.claim(run, holder="driver", limit=8, lease_s=30.0, rooms={"reverse_text": 1, "other": 7}).claims
+        assert Counter((each.environment, each.split) for each in found)["reverse_text", Split.EVAL] == 1
+
+
 def test_half_of_a_holders_slots_is_half_of_its_own() -> None:
     run = story.launch(evaluation={"problems": 20, "rollouts_per_problem": 1}, batch__batch_size=64)
     assert Counter(each.split for each in story.claim(run, 8, holder="a")) == {Split.TRAIN: 4, Split.EVAL: 4}
