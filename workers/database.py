@@ -13,7 +13,9 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="database")
-"""Apart from the loop's own executor: an environment that blocks its threads must not keep leases from renewal."""
+"""Apart from the loop's own executor: an environment that blocks its threads must not keep them from the database."""
+_keeper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
+"""For what keeps others from taking over: it must not wait behind those who wait for a lock."""
 
 
 def with_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -43,3 +45,9 @@ async def in_database(function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
     """Call `function` in a database thread. Cancelling the wait does not undo what it commits."""
     call = partial(with_connection, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+async def keeping(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `in_database`, in the thread that renews."""
+    call = partial(with_connection, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_keeper, call)

@@ -38,7 +38,7 @@ from rollouts.services.groups import leases, loads, settling
 from rollouts.states import RUN_GENERATING, GroupState
 from workers import failures
 from workers.counts import Counts
-from workers.database import in_database
+from workers.database import in_database, keeping
 from workers.directories import OwnDirectory
 from workers.fleet.replica_pool import ReplicaPool
 from workers.others import OthersOfRun
@@ -294,7 +294,7 @@ class Driver:
         tokens = set(self._playing)
         if not tokens:
             return
-        held = {str(token) for token in await in_database(leases.renew, tokens, lease_s=self._config.workers.lease_s)}
+        held = {str(token) for token in await keeping(leases.renew, tokens, lease_s=self._config.workers.lease_s)}
         for token in tokens - held - self._settling:
             if task := self._playing.get(token):
                 log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)

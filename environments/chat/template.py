@@ -6,6 +6,8 @@ them starts a branch, and so does what follows a reply that was cut.
 """
 
 import asyncio
+import math
+import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,6 +23,8 @@ _PROBES = ("?", _OPEN, f"{_OPEN}\n.", _CLOSED)
 """What is asked to see tokens: those that two prompts do not share are the words'. White space at an end may be cut."""
 _MAX_KEPT, _MAX_KEPT_BYTES = 1_024, 8_192
 """Prompts of a model, and bytes of a conversation as JSON."""
+_KEPT_S = 600.0
+"""A template may tell the day."""
 
 
 class Prompts:
@@ -28,18 +32,20 @@ class Prompts:
     render one costs a server about as much as to sample a short reply."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[float, array[int]]] = OrderedDict()
+        """By the conversation: when it was rendered, and its tokens."""
 
     async def render(self, policy: Policy, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         """The prompt's tokens, from the policy if need be. Raises PolicyError."""
         asked = msgspec.json.encode((messages, tools))
-        if (kept := self._kept.pop(asked, None)) is None:
-            kept = array("i", await policy.render(messages, tools))
+        rendered_at, tokens = self._kept.pop(asked, (-math.inf, array("i")))
+        if (now := time.monotonic()) - rendered_at > _KEPT_S:
+            rendered_at, tokens = now, array("i", await policy.render(messages, tools))
         if len(asked) <= _MAX_KEPT_BYTES:
-            self._kept[asked] = kept
+            self._kept[asked] = rendered_at, tokens
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
-        return kept.tolist()
+        return tokens.tolist()
 
 
 class OpenThoughts:

@@ -17,7 +17,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KEPT_S = 1.0
-"""Taking a connection from the pool costs a round trip. A dead one fails one request, which its sender repeats."""
+"""Taking a connection from the pool costs a round trip. A dead one fails a request, and those that
+share its transaction: their senders repeat them."""
 _mine = threading.local()
 _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="data")
 _large = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large")

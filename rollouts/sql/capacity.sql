@@ -11,7 +11,7 @@
 -- There is too much of an environment where its oldest group was passed over by more batches than may be ahead, and a
 -- batch is there without more: what is dropped of others would have it fill the queue, and grow stale there.
 -- Locks: nothing.
--- Index: group_playing, group_ready and group_held (partial), batch_once_per_step.
+-- Index: group_playing, group_ready and group_held (partial), batch_once_per_step, that of the runs of evaluations.
 WITH ready AS MATERIALIZED (
     SELECT
         environment.id,

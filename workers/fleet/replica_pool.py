@@ -165,7 +165,8 @@ class GroupPolicy:
 
     def version(self) -> int:
         """The policy version requests go to now: what the replica is known to serve, at least what was live before."""
-        served = self._replica.version if self._replica else None
+        replica = self._replica or self._pool.pick()
+        served = replica.version if replica else None
         return max(self._oldest_version, served if served is not None else 0)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:

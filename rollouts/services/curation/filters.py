@@ -110,7 +110,7 @@ def candidates(queue: LabelQueue, *, with_rejected: bool = False) -> QuerySet[Sc
     elif not chosen.groups:
         if not with_rejected:
             groups = groups.exclude(state=GroupState.REJECTED)
-        # Evaluations settle first, and nobody learns from words on what they played.
+        # Nobody learns from words on what evaluations played.
         groups = groups.filter(~Q(purpose=Purpose.EVAL) | Q(run__kind=RunKind.EVAL))
     if chosen.equal_rewards:
         groups = groups.filter(reward_std__lt=ROUNDING)

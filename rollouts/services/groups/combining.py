@@ -13,8 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from django.db import InterfaceError, OperationalError
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+_AWAY = ("08", "57P")
+"""How the states of a server begin that ends or refuses connections."""
+
+
+def database_is_away(error: Exception) -> bool:
+    """Whether it cannot be asked at all; not that a statement was cancelled, met a deadlock, or was too large."""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    state = getattr(error.__cause__, "sqlstate", None)  # none: nobody answered
+    return state is None or state.startswith(_AWAY)
 
 
 class _Slot(Generic[T, R]):
@@ -41,8 +54,8 @@ class Combiner(Generic[T, R]):
     Items that are being prepared when a lane is free are waited for, ``patience_s`` at most.
 
     ``work`` does all of its items or raises and has done none. When it raises for several items they are done one by
-    one, so that an item only gets the errors it makes itself; but for errors ``of_all``, which no item makes: a
-    database that is away would be waited for by each in turn.
+    one, so that an item only gets the errors it makes itself; but for an error that ``is_of_all``, which no item makes:
+    a database that is away would be waited for by each in turn.
     """
 
     def __init__(
@@ -52,10 +65,10 @@ class Combiner(Generic[T, R]):
         limit: int,
         lanes: int,
         patience_s: float = 0.0,
-        of_all: tuple[type[Exception], ...] = (),
+        is_of_all: Callable[[Exception], bool] = lambda _error: False,
     ) -> None:
         self._work = work
-        self._of_all = of_all
+        self._is_of_all = is_of_all
         self._limit = limit
         self._patience_s = patience_s
         self.free_lanes = lanes
@@ -137,7 +150,7 @@ class Combiner(Generic[T, R]):
         try:
             results = self._work([slot.item for slot in batch])
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asked
-            if len(batch) == 1 or not isinstance(error, Exception) or isinstance(error, self._of_all):
+            if len(batch) == 1 or not isinstance(error, Exception) or self._is_of_all(error):
                 for slot in batch:
                     slot.error = error
                 return

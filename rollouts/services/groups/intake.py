@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
@@ -21,7 +21,7 @@ from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.checks import check_groups
 from rollouts.models import Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.services.groups.combining import Combiner
+from rollouts.services.groups.combining import Combiner, database_is_away
 from rollouts.services.groups.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.groups.repetition import check_repeated
 from rollouts.services.groups.verdicts import held_until, summary, verdict
@@ -141,9 +141,7 @@ def _keys(submissions: Sequence[_Submission], incoming: Sequence[Incoming]) -> l
     return [list(islice(keys, len(each.groups))) for each in submissions]
 
 
-_together = Combiner(
-    _store, limit=MAX_TOGETHER, lanes=LANES, patience_s=PATIENCE_S, of_all=(OperationalError, InterfaceError)
-)
+_together = Combiner(_store, limit=MAX_TOGETHER, lanes=LANES, patience_s=PATIENCE_S, is_of_all=database_is_away)
 preparing = _together.preparing
 """A block in which a thread decodes what it then submits: others that submit wait a moment for it."""
 

@@ -4,8 +4,9 @@
       ^                                   |
       '--- expired: taken over by the next claim under a new token; after MAX_LEASES given up
 
-Lock order: environments of the run -> evaluations -> leases -> groups, each in id order. Expiry is by the database
-clock, and the token in the WHERE clause, not the time, is what keeps a holder that slept from settling.
+Lock order: environments of the run -> evaluations -> leases -> groups, each in id order -> problems, by environment and
+index. Expiry is by the database clock, and the token in the WHERE clause, not the time, is what keeps a holder that
+slept from settling.
 """
 
 import uuid
@@ -52,8 +53,8 @@ def claim(
 ) -> Claims:
     """Lease up to ``limit`` groups: first those whose holder died, then training up to capacity, and evaluation.
 
-    Where both have groups to play, each has half of the holder's slots: if training stood still while an evaluation is
-    played, the trainer would wait; if the evaluation waited for training to have enough, it might never be over.
+    Where both have groups to play, each has half of the holder's slots, evaluation the only one. If training stood
+    still while it is played, the trainer would wait; if it waited for training to have enough, it might never be over.
 
     ``rooms``: how many new groups of each environment the holder would play; one that has no room passes its turn.
     ``evaluated_in_a_slot``: problems of an evaluation that count as one group in both.

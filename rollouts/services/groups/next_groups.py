@@ -8,6 +8,7 @@ from math import floor
 
 import msgspec
 from django.db import connection, models
+from django.utils import timezone
 
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import measure_of
@@ -78,7 +79,7 @@ def _kept_for_evaluation(
     run: Run, open_evaluations: list[Evaluation], holder: str, room: int, left: dict[int, int], in_a_slot: int
 ) -> Counter[int]:
     """Slots of each environment, of those that are free, that training leaves to evaluation: as many as that lacks to
-    half of the holder's."""
+    half of the holder's; all, when half of the time for an evaluation is over."""
     kept = Counter[int]()
     if not open_evaluations or room <= 0:
         return kept
@@ -86,6 +87,9 @@ def _kept_for_evaluation(
     held = Lease.objects.filter(run=run, holder=holder).aggregate(**of_purpose)
     evaluating = -(-held[Purpose.EVAL] // in_a_slot)
     lacks = min(room, -(-(room + evaluating + held[Purpose.TRAIN]) // 2) - evaluating)
+    half_time = (each.created_at + (each.deadline_at - each.created_at) / 2 for each in open_evaluations)
+    if min(half_time) < timezone.now():
+        lacks = room
     for each in open_evaluations:
         free = left[each.environment_id] - kept[each.environment_id]
         wanted = -(-(each.problems - each.cursor) // in_a_slot)
@@ -145,7 +149,8 @@ def _for_training(
         left[environment.pk] -= 1
         turns.append(environment)
         amount -= sizes[environment.name]
-    indexes = {each: iter(problems.pick(run, each, count)) for each, count in Counter(turns).items()}
+    in_order = sorted(Counter(turns).items(), key=lambda turned: turned[0].pk)  # problems are locked in this order
+    indexes = {each: iter(problems.pick(run, each, count)) for each, count in in_order}
     if turns:
         RunEnvironment.objects.bulk_update(environments, ["cursor", "unseen", "passed", "turn_time"])
     return [

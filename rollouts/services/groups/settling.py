@@ -4,7 +4,8 @@
     thread B: pack, check ─┼─ lock the leases ─▶ insert rollouts ─▶ move the groups ─▶ rate their problems ─▶ commit
     thread C: pack, check ─┘
 
-A return means the rows are committed and survive kill -9. Lock order: leases -> groups -> problems, each in one order.
+A return means the rows are committed and survive kill -9. Lock order: leases in id order -> groups, which nobody else
+moves whose leases are held -> problems by environment and index.
 """
 
 import uuid
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import connection, transaction
 
 from environments.types import PlayedRollout
 from rollouts.errors import Invalid, LeaseLost
@@ -22,7 +23,7 @@ from rollouts.formats.checks import NO_TOKENS, check_rollouts, lacks_tokens
 from rollouts.models import Lease, Run, ScoredGroup
 from rollouts.reasons import Reason
 from rollouts.services.groups import leases, problems
-from rollouts.services.groups.combining import Combiner
+from rollouts.services.groups.combining import Combiner, database_is_away
 from rollouts.services.groups.insertion import Incoming, insert_rollouts
 from rollouts.services.groups.verdicts import held_until, summary, verdict
 from rollouts.services.transitions import DB_NOW, DbTime, EachOf, transition
@@ -156,7 +157,7 @@ def _rate(settled: _Settled) -> None:
     )
 
 
-_together = Combiner(_settle, limit=MAX_TOGETHER, lanes=LANES, of_all=(OperationalError, InterfaceError))
+_together = Combiner(_settle, limit=MAX_TOGETHER, lanes=LANES, is_of_all=database_is_away)
 
 
 def _incoming(run: Run, lease: Lease, played: _Played) -> Incoming:

@@ -2,9 +2,11 @@
 
 import uuid
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from environments.types import ErrorKind, Message, RolloutError, Split, StopReason
 from rollouts.errors import Invalid, LeaseLost
@@ -13,6 +15,7 @@ from rollouts.services.batches import forming
 from rollouts.services.groups import leases, settling
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
+from tests import store
 from tests.factories import words
 from tests.rollouts import story
 
@@ -239,6 +242,16 @@ def test_an_evaluation_has_its_part_of_an_environment_with_little_room() -> None
     for _ in range(2):
         found = leases.claim(run, holder="driver", limit=8, lease_s=30.0, rooms={"reverse_text": 1, "other": 7}).claims
         assert Counter((each.environment, each.split) for each in found)["reverse_text", Split.EVAL] == 1
+
+
+def test_an_evaluation_that_gets_late_has_all_slots() -> None:
+    run = story.launch(evaluation={"problems": 20, "rollouts_per_problem": 1}, batch__batch_size=64)
+    with store.beyond_rights():
+        Evaluation.objects.update(created_at=timezone.now() - timedelta(seconds=400))
+    assert Counter(each.split for each in story.claim(run, 8)) == {Split.TRAIN: 4, Split.EVAL: 4}
+    with store.beyond_rights():
+        Evaluation.objects.update(deadline_at=timezone.now() + timedelta(seconds=300))
+    assert Counter(each.split for each in story.claim(run, 8)) == {Split.EVAL: 8}
 
 
 def test_half_of_a_holders_slots_is_half_of_its_own() -> None:

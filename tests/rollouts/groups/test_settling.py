@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from environments.types import Claim
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Lease, ScoredGroup
 from rollouts.services.groups import leases, settling
+from rollouts.services.groups.combining import database_is_away
 from rollouts.states import GroupState
 from tests.rollouts import story
 from tests.workers.waiting import eventually
@@ -135,3 +137,11 @@ def test_a_transaction_asks_as_much_for_many_groups_as_for_one(monkeypatch: pyte
     assert settled_behind(first, *[lambda each=each: story.settle(each) for each in others]) == [GroupState.READY] * 7
     assert asked.keys() == {1, 7}
     assert asked[1] == asked[7]
+
+
+@pytest.mark.parametrize(("state", "is_away"), [(None, True), ("57P01", True), ("08006", True), ("40P01", False)])
+def test_only_a_database_that_cannot_be_asked_is_away(state: str | None, is_away: bool) -> None:
+    error = OperationalError("the connection is lost")
+    error.__cause__ = psycopg.OperationalError() if state is None else psycopg.errors.lookup(state)()
+    assert database_is_away(error) is is_away
+    assert not database_is_away(IntegrityError("twice"))
