@@ -128,12 +128,15 @@ def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster:
         pools.keep()
         jobs = workers.remembered(mark_of_workers())
         failed = [token for token, job in jobs.items() if job.state == "FAILED" and token not in before]
-        return len(failed) == MAX_FAILED
+        return len(failed) >= MAX_FAILED
 
     until(have_failed, within_s=60, what="so many that failed")
+    # One more may have been started by the look that saw one fewer fail.
+    until(lambda: not workers.listed(mark_of_workers()), within_s=60, what="none is left")
     for _ in range(3):
         pools.keep()
     assert not workers.listed(mark_of_workers())
     last_words = [path.read_text() for path in logs.glob("worker-failing-*.txt")]
-    assert ["/nowhere" in words for words in last_words] == [True] * MAX_FAILED
+    assert MAX_FAILED <= len(last_words) <= MAX_FAILED + 1
+    assert all("/nowhere" in words for words in last_words)
     assert {path.name for path in logs.glob("worker-[or]*")} == {"worker-recent.txt"}, "logs are kept for a week"
