@@ -82,7 +82,7 @@ DB_NOW = DbTime()
 
 
 class EachOf(NamedTuple):
-    """As the value of a column: one for each row, in the order of the ids."""
+    """As the value of a column: one for each row, in the order of the ids, which are as many."""
 
     values: Sequence[Any]
 

@@ -35,10 +35,8 @@ LANES = 1
 MAX_TOGETHER = 32
 """Groups that share a transaction at most."""
 
-_LEASED = (
-    *("token", "holder", "run_id", "group__run_id", "group__environment_id", "group__purpose", "group__problem_index"),
-    "group__environment__name",
-)
+_OF_LEASE = ("token", "holder", "run_id")
+_OF_GROUP = ("run_id", "environment_id", "environment__name", "purpose", "problem_index")
 _OF_RUN = ("config", "kind", "live_version", "next_step")
 """What is looked at here: models whole cost as much as the rest of a transaction."""
 
@@ -100,8 +98,9 @@ def _settle(played: Sequence[_Played]) -> list[GroupState]:
     """Settle all or none; the states that the groups went to."""
     by_token = {each.token: each for each in played}
     with transaction.atomic():
-        leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment").only(*_LEASED)
-        found = list(leased.filter(token__in=list(by_token)).order_by("pk"))
+        leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment")
+        needed = leased.only(*_OF_LEASE, *(f"group__{name}" for name in _OF_GROUP))
+        found = list(needed.filter(token__in=list(by_token)).order_by("pk"))
         if len(found) < len(played):
             raise LeaseLost
         runs = Run.objects.only(*_OF_RUN).in_bulk({lease.run_id for lease in found})
