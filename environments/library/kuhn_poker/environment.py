@@ -42,7 +42,7 @@ class KuhnPoker(Environment[KuhnPokerArgs]):
     Data: the six deals, in turn. There is nothing to hold out of so small a game: held-out problems are matches that
     begin at each of its 24 positions, so that all twelve information sets are measured. Licence: ours.
     Arguments: `train_count`, `solutions`.
-    Reward: chips won, -2 to 2. A reply without an action, or none within the budget, gives up the pot: -1.
+    Reward: chips won, -2 to 2. A reply without an action, or none within the budget, ends the match and loses 2.
     Checked: an equilibrium against itself earns -1/18 in the first seat and 1/18 in the second, worked out by the
     tests. Metrics `bet/Kpb` and so on give the policy's moves, from which an evaluation has its `exploitability`: 0
     for an equilibrium, .458 for the toss of a coin. It takes chance for weakness, so play each position often: by an
@@ -50,6 +50,7 @@ class KuhnPoker(Environment[KuhnPokerArgs]):
     """
 
     name = "kuhn_poker"
+    version = "2"
     args_type = KuhnPokerArgs
     seats = ("first", "second")
 

@@ -7,7 +7,8 @@
                      └──── bet ───▶ "bb"   the higher card has the pot of 4
 
 A history is what was done, a letter each; what a player knows when it moves, its information set, is its card and the
-history: "K", "Qp", "Jpb". There are twelve. A third move, none of the game, gives the pot up whenever it is made.
+history: "K", "Qp", "Jpb". There are twelve. A third move, none of the game, loses 2 whenever it is made, for if it
+lost no more than a pass, nothing would teach who has the lowest card to answer at all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,8 @@ def positions() -> Iterator[tuple[str, str]]:
 def chips(deal: str, history: str) -> int:
     """What the first seat wins of the second when it is over, below 0 what it loses."""
     if history.endswith((BET + PASS, ILLEGAL)):
-        return -1 if mover(history[:-1]) == 0 else 1
+        lost = 2 if history.endswith(ILLEGAL) else 1
+        return -lost if mover(history[:-1]) == 0 else lost
     at_stake = 2 if history.endswith(BET + BET) else 1
     return at_stake if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -at_stake
 

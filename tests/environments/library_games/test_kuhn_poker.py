@@ -44,9 +44,9 @@ def match(*replies: str, deal: str = "KQ", history: str = "", max_turns: int = 2
         ([PASS, BET, BET], 2.0),
         ([BET, PASS], 1.0),
         ([BET, BET], 2.0),
-        (["I bet."], -1.0),  # no action: it gives up the pot
-        ([PASS, "I bet."], 1.0),
-        ([PASS, BET, "<think><action>bet</action></think>"], -1.0),
+        (["I bet."], -2.0),  # no action
+        ([PASS, "I bet."], 2.0),
+        ([PASS, BET, "<think><action>bet</action></think>"], -2.0),
     ],
 )
 def test_outcomes(replies: list[str], won: float) -> None:
@@ -68,9 +68,9 @@ def test_each_knows_its_own_card_and_what_the_other_did() -> None:
     assert first.metrics == {"bet/K": 0.0, "illegal/K": 0.0, "bet/Kpb": 1.0, "illegal/Kpb": 0.0}
 
 
-def test_who_is_out_of_turns_gives_up_the_pot() -> None:
+def test_who_is_out_of_turns_loses_the_most() -> None:
     first, second = match(PASS, BET, max_turns=1)
-    assert (first.reward, second.reward) == (-1.0, 1.0)
+    assert (first.reward, second.reward) == (-2.0, 2.0)
     assert first.stop_reason is StopReason.TURNS
     assert first.metrics["illegal/Kpb"] == 1.0
 
@@ -94,7 +94,15 @@ def test_the_toss_of_a_coin_and_pure_strategies_are_beaten_by_known_amounts() ->
     assert game.exploitability(passing) == pytest.approx(1.0)
     assert game.exploitability(betting) == pytest.approx(1 / 3)
     forfeiting = {known: {game.ILLEGAL: 1.0} for known in game.INFORMATION_SETS}
-    assert game.exploitability(forfeiting) == pytest.approx(1.0)
+    assert game.exploitability(forfeiting) == pytest.approx(2.0)
+
+
+def test_no_move_at_all_loses_more_than_any_pass() -> None:
+    for deal, history in game.positions():
+        own = -1 if game.mover(history) else 1
+        silent, passed = own * game.chips(deal, history + game.ILLEGAL), history + game.PASS
+        assert silent == -2
+        assert not game.is_over(passed) or silent < own * game.chips(deal, passed)
 
 
 @given(st.floats(0, 1 / 3))
