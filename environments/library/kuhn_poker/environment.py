@@ -28,8 +28,8 @@ class KuhnPokerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     solutions: Annotated[
         Literal["equilibrium", "uniform", "novice"],
         Meta(
-            description="How solutions play; uniform: by the toss of a coin; novice: so in two of three moves, and else"
-            " by an equilibrium. Both leave RL much to learn."
+            description="How solutions play; uniform: by the toss of a coin; novice: by its card alone, whatever the"
+            " other did, a better one betting more often. Both leave RL much to learn."
         ),
     ] = "equilibrium"
 

@@ -72,12 +72,11 @@ def uniform() -> dict[str, dict[str, float]]:
     return {known: {PASS: 0.5, BET: 0.5} for known in INFORMATION_SETS}
 
 
-def novice(skill: float = 1 / 3) -> dict[str, dict[str, float]]:
-    """An equilibrium in a share `skill` of all moves, the toss of a coin in the others."""
-    best, other = equilibrium(), uniform()
-    return {
-        known: {move: skill * best[known][move] + (1 - skill) * other[known][move] for move in MOVES} for known in best
-    }
+def novice() -> dict[str, dict[str, float]]:
+    """By its card alone, whatever the other did: it bets with the lowest one time in three, with the next every second
+    time, with the highest two times in three."""
+    bets = dict(zip(CARDS, (1 / 3, 1 / 2, 2 / 3), strict=True))
+    return {known: {PASS: 1 - bets[known[0]], BET: bets[known[0]]} for known in INFORMATION_SETS}
 
 
 def exploitability(strategy: Strategy) -> float:
